@@ -1,11 +1,14 @@
 """Accuracy against tokens at test time: samples that are selected by vote or value, guided, or revised.
 
-    python studies/several_samples/several_samples.py NAME=RUN ... [--samples 1 2 4 8] [--figure FILE] [--json]
+    python studies/several_samples/several_samples.py SET/WAY=RUN ... [--samples 1 2 4 8] [--figure FILE] [--json]
 
-RUN is the folder of `searchgym eval --samples N`; README.md has the commands. The questions of runs with the same NAME
-count together. For each number n, one of the first n samples of a question is selected, and the tokens of all n are
-added up: those that the model generated, and those that it read. EM has a 95 % bootstrap interval over questions. Best
-of the largest n by value, of the first run, is the baseline: a second table has the paired differences from it.
+RUN is the folder of `searchgym eval --samples N`; README.md has the commands. SET names the questions and gets a panel
+of the picture, WAY how they were sampled. The questions of runs with the same name count together.
+
+For each number n, one of the first n samples of a question is selected, and the tokens of all n are added up: those
+that the model generated, and those that it read. EM has a 95 % bootstrap interval over questions. Best of the largest n
+by value, of the first way of a set, is its baseline: a second table has the differences from it. A third one correlates
+values with EM, over all samples and over those of the same question.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from searchgym.errors import UsageError
 from searchgym.eval import bootstrap_ci
 from searchgym.records import Episode
 from searchgym.rollout import read_episodes
-from searchgym.scoring.selection import Sampled, selected
+from searchgym.scoring.selection import VALUE, Sampled, selected
 
 DRAWN: Final = ("vote", "value")
 """Selections that the picture shows."""
@@ -33,7 +36,7 @@ BASELINE: Final = "value"
 def main() -> None:
     """Prints a row per run, selection and number of samples."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", metavar="NAME=RUN")
+    parser.add_argument("runs", nargs="+", metavar="SET/WAY=RUN")
     parser.add_argument("--samples", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--figure", type=Path, help="PNG file to draw")
     parser.add_argument("--title", default="At equal tokens, which way to use several samples is right most often?")
@@ -43,14 +46,18 @@ def main() -> None:
     for name, _, folder in (run.partition("=") for run in given.runs):
         runs.setdefault(name, []).extend(attempts_of(Path(folder)))
     rows = [row for name, groups in runs.items() for row in rows_of(name, groups, given.samples)]
-    compared = differences({name: scored(groups, max(given.samples)) for name, groups in runs.items()})
+    last = {name: scored(groups, max(given.samples)) for name, groups in runs.items()}
+    sets = dict.fromkeys(name.partition("/")[0] for name in runs)
+    compared = [row for each in sets for row in differences({n: last[n] for n in last if n.partition("/")[0] == each})]
+    valued = [row for name, groups in runs.items() for row in correlations(name, groups)]
     if given.json:
-        emit({"results": rows, "differences": compared}, True)
+        emit({"results": rows, "differences": compared, "values": valued}, True)
     else:
         emit_rows(rows, False, "results", "EM of the selected sample, and tokens of all samples, per question")
-        emit_rows(compared, False, "differences", f"EM less that of {next(iter(runs))} by {BASELINE}, same questions")
+        emit_rows(compared, False, "differences", f"EM less that of the set's first way by {BASELINE}, paired")
+        emit_rows(valued, False, "values", "correlation of a sample's value and its EM")
     if given.figure is not None:
-        draw(rows, given.figure, given.title)
+        draw(rows, list(sets), given.figure, given.title)
 
 
 def attempts_of(run: Path) -> list[list[Episode]]:
@@ -94,6 +101,21 @@ def differences(runs: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[d
     return rows
 
 
+def correlations(name: str, groups: Sequence[Sequence[Episode]]) -> list[dict[str, Any]]:
+    """Returns a row with the correlations of value and EM, over all samples and within questions; none without values.
+
+    Within questions, the means of a question are deducted from both.
+    """
+    if not all(VALUE in episode.notes for group in groups for episode in group):
+        return []
+    values = np.array([[float(episode.notes[VALUE]) for episode in group] for group in groups])
+    em = np.array([[episode.scores["em"] for episode in group] for group in groups])
+    within = (table - table.mean(axis=1, keepdims=True) for table in (values, em))
+    row = {"run": name, "all": float(np.corrcoef(values.ravel(), em.ravel())[0, 1])}
+    row["same question"] = float(np.corrcoef(*(table.ravel() for table in within))[0, 1])
+    return [row | {"deviation of values": float(values.std())}]
+
+
 def rows_of(name: str, groups: Sequence[Sequence[Episode]], numbers: Sequence[int]) -> list[dict[str, Any]]:
     """Returns a row for each selection among the first n attempts, for each n."""
     rows = list[dict[str, Any]]()
@@ -108,27 +130,25 @@ def rows_of(name: str, groups: Sequence[Sequence[Episode]], numbers: Sequence[in
     return rows
 
 
-def draw(rows: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
-    """Draws EM against generated tokens, a line for each run and selection by vote or value."""
+def draw(rows: Sequence[Mapping[str, Any]], sets: Sequence[str], path: Path, title: str) -> None:
+    """Draws EM against generated tokens: a panel for each set, a line for each way and selection by vote or value."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    canvas, axes = FigureCanvasAgg(figure), figure.add_subplot()
-    for place, line in enumerate(dict.fromkeys((row["run"], row["selection"]) for row in rows)):
-        if line[1] not in DRAWN:
-            continue
-        points = [row for row in rows if (row["run"], row["selection"]) == line]
-        tokens, em = [row["generated"] for row in points], np.array([row["em"] for row in points])
-        low, high = (np.array([row[side] for row in points]) for side in ("low", "high"))
-        style = "--" if line[1] == "vote" else "-"
-        label = f"{line[0]}, by {line[1]}"
-        axes.errorbar(tokens, em, [em - low, high - em], fmt=f"o{style}", color=f"C{place}", capsize=3, label=label)
-    axes.set_xscale("log")
-    axes.set_xlabel("generated tokens per question")
-    axes.set_ylabel("EM")
-    axes.set_title(title)
-    axes.legend(loc="lower right")
+    figure = Figure(figsize=(5 * len(sets), 4.5), layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    for panel, (name, axes) in enumerate(zip(sets, figure.subplots(1, len(sets), squeeze=False)[0], strict=True)):
+        drawn = [row for row in rows if row["run"].partition("/")[0] == name and row["selection"] in DRAWN]
+        for way in dict.fromkeys((row["run"], row["selection"]) for row in drawn):
+            points = [row for row in drawn if (row["run"], row["selection"]) == way]
+            tokens, em = [row["generated"] for row in points], np.array([row["em"] for row in points])
+            low, high = (np.array([row[side] for row in points]) for side in ("low", "high"))
+            color = f"C{list(dict.fromkeys(row['run'] for row in drawn)).index(way[0])}"
+            style, label = "--" if way[1] == "vote" else "-", f"{way[0].partition('/')[2]}, by {way[1]}"
+            axes.errorbar(tokens, em, [em - low, high - em], fmt=f"o{style}", color=color, capsize=3, label=label)
+        axes.set(title=name, xlabel="generated tokens per question", ylabel="" if panel else "EM")
+        axes.legend(loc="best")
+    figure.suptitle(title)
     canvas.print_png(path)  # type: ignore[no-untyped-call]
 
 
