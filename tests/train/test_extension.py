@@ -136,7 +136,7 @@ def test_every_recipe_can_be_tried_for_a_step(name):
 
 
 def test_a_warm_up_that_somebody_asked_for_is_not_shortened(tmp_path):
-    for name, override in (("tiny-grpo", "optimizer.warmup_steps=3"), ("tiny-jade", "critic.warmup_steps=1")):
+    for name, override in (("tiny-grpo", "optimizer.warmup_steps=3"), ("tiny-jade", "critic.warmup_steps=2")):
         with pytest.raises(CardError, match=r"warmup_steps is \d of 1 steps"):
             load_recipe(name, ["steps=1", override])
 
