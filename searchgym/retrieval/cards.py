@@ -55,11 +55,10 @@ class Builder(Protocol):
         """
         return
 
-    def checksum(self, number: int, start: int, end: int) -> int:
-        """Returns the CRC-32 of what `add` has written of a shard. Default: 0, for builders that write nothing there.
+    def checksum(self, start: int, end: int) -> int:
+        """Returns the CRC-32 of what `add` has written of a shard to files that shards share. Default: 0, for none.
 
         Args:
-            number: Number of the shard.
             start: Position of the shard's first passage in the corpus.
             end: Position after its last passage.
         """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import warnings
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -52,13 +51,6 @@ class Bm25Builder:
     def add(self, number: int, start: int, passages: Sequence[Passage]) -> None:
         """Writes the postings of a shard."""
         save_shard(self._analyser.shard(map(contents, passages)), self._shards, number)
-
-    def checksum(self, number: int, start: int, end: int) -> int:
-        """Returns the CRC-32 of a shard's postings and words."""
-        checksum = 0
-        for path in sorted(self._shards.glob(f"{number:05d}.*")):
-            checksum = zlib.crc32(path.read_bytes(), checksum)
-        return checksum
 
     def finish(self, shards: int, passages: PassageStore) -> dict[str, Any]:
         """Merges the shards into the index and returns the analyser's name, version and stop words."""

@@ -101,7 +101,7 @@ class DenseBuilder:
             )
         write_vectors(self._vectors, start, vectors)
 
-    def checksum(self, number: int, start: int, end: int) -> int:
+    def checksum(self, start: int, end: int) -> int:
         """Returns the CRC-32 of a shard's vectors; 0 if there are none."""
         return vectors_checksum(self._vectors, start, end, self._card.encoder.dimension)
 

@@ -229,14 +229,14 @@ def _write_shards(
             done = state.shards[number] if number < len(state.shards) else None
             end = start + len(batch)
             same = done is not None and done.sha256 == sha256
-            if done is None or not same or done.checksum != _checksum(writer, builders, number, start, end):
+            if done is None or not same or done.checksum != _checksum(building, writer, builders, number, start, end):
                 if done is not None:  # from here on the corpus has changed since the interruption, or files are damaged
                     _forget(building, writer, state, number)
                 written = pool.submit(writer.write, lines, [passage.id for passage in batch])  # compresses meanwhile
                 for builder in builders.values():
                     builder.add(number, start, batch)
                 written.result()
-                checksum = _checksum(writer, builders, number, start, end)
+                checksum = _checksum(building, writer, builders, number, start, end)
                 state.shards.append(DoneShard(passages=len(batch), sha256=sha256, checksum=checksum))
                 _save(state, building)
             start = end
@@ -260,13 +260,17 @@ def _cut(writer: PassageWriter, state: BuildState) -> None:
     writer.cut(sum(shard.passages for shard in state.shards))
 
 
-def _checksum(writer: PassageWriter, builders: Mapping[str, Builder], number: int, start: int, end: int) -> int:
+def _checksum(
+    building: Path, writer: PassageWriter, builders: Mapping[str, Builder], number: int, start: int, end: int
+) -> int:
     """Returns the CRC-32 of a shard's passages in the store, and of what the builders have written of it."""
-    checksums = [writer.checksum(start, end)]
+    checksum = writer.checksum(start, end)
+    for path in sorted((building / _SHARDS).glob(f"*/{number:05d}.*")):
+        checksum = zlib.crc32(path.read_bytes(), checksum)
     for builder in builders.values():
         if hasattr(builder, "checksum"):  # a user's class may have only what version 0.1.0 asked for
-            checksums.append(builder.checksum(number, start, end))
-    return zlib.crc32(repr(checksums).encode())
+            checksum = zlib.crc32(repr(builder.checksum(start, end)).encode(), checksum)
+    return checksum
 
 
 def _forget(building: Path, writer: PassageWriter, state: BuildState, shards: int) -> None:
