@@ -29,6 +29,8 @@ from searchgym.errors import UsageError, drawable
 
 PIECE: Final = 2**16
 """Bytes per read or write."""
+HEAD_BYTES: Final = 2**16
+"""Maximum number of bytes of a reply's status and headers."""
 MOST_PAUSE: Final = 60.0
 """Maximum wait in seconds that a server's ``Retry-After`` can request; longer ones are cut to it."""
 SHOWN_BYTES: Final = 300
@@ -63,6 +65,8 @@ class HttpReply(NamedTuple):
 class _Timed(io.RawIOBase):
     """Stream of a socket's bytes that fails once the socket's time-out, counted from construction, has passed.
 
+    It also fails once it has read `most` bytes.
+
     Args:
         raw: Unlimited stream of the socket. sock: The socket.
     """
@@ -71,13 +75,18 @@ class _Timed(io.RawIOBase):
         self._raw, self._sock = raw, sock
         seconds = sock.gettimeout()
         self._end = math.inf if seconds is None else time.monotonic() + seconds
+        self.most: float = HEAD_BYTES
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any, /) -> int | None:
+        if self.most <= 0:
+            raise http.client.HTTPException(f"the headers of the reply have over {HEAD_BYTES:,} bytes")
         self._sock.settimeout(_left(self._end))
-        return self._raw.readinto(buffer)
+        size = self._raw.readinto(buffer)
+        self.most -= size or 0
+        return size
 
     def close(self) -> None:
         self._raw.close()
@@ -98,7 +107,13 @@ class _Response(http.client.HTTPResponse):
 
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
-        self.fp = _Pieces(_Timed(self.fp.detach(), sock))
+        self._timed = _Timed(self.fp.detach(), sock)
+        self.fp = _Pieces(self._timed)
+
+    def begin(self) -> None:
+        """Reads status and headers, for which http.client sets no limit below 6 MB."""
+        super().begin()
+        self._timed.most = math.inf
 
 
 class HttpConnection(urllib3.connection.HTTPConnection):
