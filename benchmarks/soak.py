@@ -4,9 +4,10 @@
 
 ``tiny-grpo`` draws 8 episodes a step. The server is stopped every so many steps and started again while the training
 goes on; the engine's processes get SIGKILL. After each step the resident memory, sockets and threads of this process
-are written to ``soak.jsonl`` in the run's folder. Memory grows if the 95 % interval of its slope (least squares over
-means of `BLOCK` steps, from step `SETTLED` on) reaches `MOST`. ``--leak`` holds that many KiB more after each step, to
-show that a leak is seen. The exit status is 1 if anything grows or is lost.
+are written to ``soak.jsonl`` in the run's folder. Some readings fall into buffers that an update has just freed, or
+into the timer of a step; so medians of `BLOCK` steps are compared. Memory grows if the 95 % interval of their slope
+(least squares, from step `SETTLED` on) reaches `MOST`. ``--leak`` holds that many KiB more after each step, to show
+that a leak is seen. The exit status is 1 if anything grows or is lost.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from searchgym.train.loop.assembly import assemble, trainer_of
 EPISODES: Final = 8
 """Number of episodes per step."""
 BLOCK: Final = 50
-"""Number of steps whose memory is averaged."""
+"""Number of steps whose median counts."""
 SETTLED: Final = 200
 """Number of first steps that do not count, while caches fill."""
 MOST: Final = 0.5
@@ -168,30 +169,35 @@ def summary(rows: Sequence[dict[str, float]], episodes: int, stops: Counter[str]
         stops: Number of episodes by the reason of their end.
     """
     slope, low, high = slope_of([row["mib"] for row in rows[SETTLED:]])
-    settled, last = rows[min(SETTLED, len(rows)) - 1], rows[-1]
+    settled, last = typical(rows[SETTLED - BLOCK : SETTLED]), typical(rows[-BLOCK:])
     lost = episodes - stops.total() + stops["retriever_error"]
     problems = [f"memory grows by {slope:.2f} MiB per 100 steps"] if not high < MOST else []
     problems += [
-        f"{name}: {settled[name]} to {last[name]}" for name in ("sockets", "threads") if last[name] != settled[name]
+        f"{name}: {settled[name]:g} to {last[name]:g}" for name in ("sockets", "threads") if last[name] != settled[name]
     ]
     problems += [f"{lost} episodes are lost"] if lost else []
     return {
         "steps": len(rows),
         "MiB": f"{settled['mib']:.0f} to {last['mib']:.0f}",
         "MiB per 100 steps": f"{slope:.3f} ({low:.3f} to {high:.3f})",
-        "sockets": f"{settled['sockets']} to {last['sockets']}",
-        "threads": f"{settled['threads']} to {last['threads']}",
+        "sockets": f"{settled['sockets']:g} to {last['sockets']:g}",
+        "threads": f"{settled['threads']:g} to {last['threads']:g}",
         "episodes": stops.total(),
         "lost": lost,
         "problems": problems,
     }
 
 
+def typical(rows: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Returns the median of each number of some rows."""
+    return {name: float(np.median([row[name] for row in rows])) for name in rows[0]}
+
+
 def slope_of(values: Sequence[float]) -> tuple[float, float, float]:
-    """Returns the slope of values per 100 steps and its 95 % interval, by least squares over means of `BLOCK` steps."""
-    means = [float(np.mean(values[at : at + BLOCK])) for at in range(0, len(values) - BLOCK + 1, BLOCK)]
-    fit: Any = linregress(np.arange(len(means)), means)
-    half = float(student.ppf(0.975, len(means) - 2) * fit.stderr)
+    """Returns the slope of values per 100 steps and its 95 % interval, by least squares over medians of `BLOCK`."""
+    medians = [float(np.median(values[at : at + BLOCK])) for at in range(0, len(values) - BLOCK + 1, BLOCK)]
+    fit: Any = linregress(np.arange(len(medians)), medians)
+    half = float(student.ppf(0.975, len(medians) - 2) * fit.stderr)
     scale, slope = 100 / BLOCK, float(fit.slope)
     return scale * slope, scale * (slope - half), scale * (slope + half)
 

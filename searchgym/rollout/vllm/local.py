@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -57,7 +58,7 @@ class LocalVllm(EngineBackend):
 
     def __init__(self, setup: EngineSetup, gpus: Sequence[int] | None = None) -> None:
         self._setup, self._gpus = setup, gpus
-        self._engine = self._start()
+        self._start()
         self.max_context = int(self._engine.model_config.max_model_len)
 
     @override
@@ -69,9 +70,10 @@ class LocalVllm(EngineBackend):
         with contextlib.suppress(Exception):
             self.close()
         try:
-            self._engine = self._start()
+            self._start()
         except ModelError as error:
             raise EngineLostError(str(error)) from error
+        gc.collect()  # 50 MiB of the old engine refer to each other, and few allocations would start the collector
 
     @override
     def add(self, name: str, request: EngineRequest) -> None:
@@ -167,8 +169,12 @@ class LocalVllm(EngineBackend):
                 raise EngineLostError(f"{type(error).__name__}: {error}") from error
             raise ModelError(f"vLLM: {type(error).__name__}: {error}") from error
 
-    def _start(self) -> Any:
-        """Starts a guard process, an engine and the thread that watches it."""
+    def _start(self) -> None:
+        """Starts a guard process, an engine and the thread that watches it.
+
+        No local variable holds the engine: packages that vLLM imports keep errors of their imports, and with them this
+        frame, so that the engine's threads and sockets would outlive it.
+        """
         with _starting, _inherited(self._setup.options, self._gpus):
             # inside the lock: a process may fail to start while another thread changes the environment
             guard = Guard()
@@ -178,7 +184,7 @@ class LocalVllm(EngineBackend):
                     from vllm.v1.engine.llm_engine import LLMEngine
                 arguments = EngineArgs(**self._setup.arguments(), disable_log_stats=True)
                 with _hidden_program(), guard.starting(), timed(f"the engine of {self._setup.folder.name} starts"):
-                    engine = LLMEngine.from_engine_args(arguments)
+                    self._engine: Any = LLMEngine.from_engine_args(arguments)
             except ImportError as error:
                 guard.close()
                 why = f"sampling with vLLM needs vllm ({error}): searchgym doctor shows how to install it"
@@ -187,11 +193,9 @@ class LocalVllm(EngineBackend):
                 guard.close()
                 why = memory_shortage(self._setup.options.gpu_share, self._devices()) or str(error)
                 raise ModelError(f"vLLM's engine does not start on {self._setup.folder}: {why}") from error
-            core: Any = engine.engine_core
-            guard.watch(process.pid for process in core.resources.engine_manager.processes)
             self._guard = guard
-        threading.Thread(target=_watch, args=(core,), name="vllm-watch", daemon=True).start()
-        return engine
+            guard.watch(self.processes)
+        threading.Thread(target=_watch, args=(self._engine.engine_core,), name="vllm-watch", daemon=True).start()
 
     def _devices(self) -> list[str]:
         """Returns the indices or UUIDs of the engine's GPUs."""
