@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
 
 import numpy as np
 import psutil
@@ -240,7 +241,8 @@ def test_an_engine_does_not_outlive_who_started_it(tmp_path, moment):
 
 
 def test_replacing_an_engine_loses_and_doubles_no_response(own, vllm):
-    """By SIGTERM; trainings meet SIGKILL."""
+    """By SIGTERM; trainings meet SIGKILL. Nothing of the old engine stays, such as its threads and sockets."""
+    old = weakref.ref(vllm.engine.backend._engine)
     asked, got, todo = requests(own[1], 8, max_tokens=32), {}, []
     wanted = [reply.ids.tolist() for reply in vllm.sample(asked)]
     todo = list(enumerate(asked))
@@ -259,3 +261,4 @@ def test_replacing_an_engine_loses_and_doubles_no_response(own, vllm):
     vllm.stream(pull, deliver)
     assert vllm.engine.restarts == restarts + 1
     assert [got[key] for key in range(len(asked))] == wanted
+    assert old() is None
