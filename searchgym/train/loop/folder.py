@@ -7,6 +7,7 @@ truncated to these lengths, so that they contain each step once and completely.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -107,7 +108,7 @@ class RunFolder:
                 with file.open("rb+") as stream:
                     stream.truncate(sizes.get(file.name, 0))
         if self.metrics.exists() and self.metrics.stat().st_size:
-            self.rows = [row for _, row in iter_jsonl(self.metrics)]
+            self.rows = [_interned(row) for _, row in iter_jsonl(self.metrics)]
         self._metrics: BinaryIO = self._open.enter_context(self.metrics.open("ab"))
         self._advantages: BinaryIO = self._open.enter_context(self.advantages.open("ab"))
         self._writer = self._open.enter_context(EpisodeWriter(self.episodes))
@@ -135,7 +136,7 @@ class RunFolder:
 
     def log(self, step: int, row: Row) -> None:
         """Writes the metrics of one step."""
-        self.rows.append({"step": step} | row)
+        self.rows.append(_interned({"step": step} | row))
         self._metrics.write(dump_line(self.rows[-1]))
         self._metrics.flush()
         if self._board is not None:
@@ -200,6 +201,11 @@ class RunFolder:
         rows[-1, 0].xaxis.get_major_locator().set_params(integer=True)
         with write_atomic(self.path / "curve.png") as file:
             canvas.print_png(file)  # type: ignore[no-untyped-call]
+
+
+def _interned(row: Row) -> Row:
+    """Returns a row whose names share memory with those of other rows, all of which a run holds."""
+    return {sys.intern(name): value for name, value in row.items()}
 
 
 def check_run_folder(path: Path, recipe: Recipe, *, resume: bool) -> None:
