@@ -227,6 +227,8 @@ def test_the_learners_token_budget_ends_a_run(tmp_path):
     read = [row.get("learner/tokens_read", 0.0) for row in result.rows]
     assert result.progress.step < 20 and sum(read[:-1]) < 250 <= sum(read) == result.progress.read_tokens
     assert [row["read_tokens"] for row in result.rows] == [sum(read[: i + 1]) for i in range(len(read))]
+    names = [name for row in result.rows for name in row]
+    assert len({id(name) for name in names}) == len(set(names))  # else each step would hold names of its own
     again = toy_trainer(tmp_path / "run", recipe, resume=True).run()
     assert again.progress == result.progress
 
