@@ -138,9 +138,11 @@ def build_index(
             store, sha256, facts = _write_shards(_counted(unique(passages), progress), building, state, builders)
             manifest = _complete(building, card, facts, store, sha256)
             _move(building, out, overwrite)
-        except BaseException:
+        except BaseException as error:
             if not state.shards:  # nothing that could be resumed
                 shutil.rmtree(building, ignore_errors=True)
+            if isinstance(error, OSError):
+                error.filename = error.filename or str(out)  # a full disk is reported without a path
             raise
     return manifest
 
