@@ -73,7 +73,9 @@ def main() -> None:
         settings += ["rollout.sampler=vllm", "rollout.sampler.max_context=2048", "rollout.sampler.eager=true"]
         settings += ["rollout.sampler.cache_gib=1", "validation.every=0", "checkpoint.every=100"]
         settings += ["log.tensorboard=false", "log.episodes_every=1"]
-        options = {"questions": str(world / "questions.jsonl"), "retriever": server.url}
+        # Two connections are in use all the time; of eight, those in use vary with the moment.
+        retriever = {"kind": "http", "url": server.url, "connections": 2}
+        options = {"questions": str(world / "questions.jsonl"), "retriever": retriever}
         recipe = load_recipe("tiny-grpo", [*settings, f"env_options={json.dumps(options)}"])
         with contextlib.redirect_stdout(sys.stderr), contextlib.closing(assemble(recipe, args.out)) as parts:
             watch = Watch(args, server, parts.sampler)
