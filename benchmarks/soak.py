@@ -1,6 +1,6 @@
 """A long training whose retrieval server and vLLM engine are restarted: does memory grow, is an episode lost?
 
-    MALLOC_ARENA_MAX=1 python benchmarks/soak.py [--steps 2000] [--server-every 200] [--engine-every 500] [--leak KIB] [--out runs/soak]
+    MALLOC_ARENA_MAX=1 python benchmarks/soak.py [--steps 2000] [--leak KIB] [--out runs/soak]
 
 ``tiny-grpo`` draws 8 episodes a step. The server is stopped every so many steps and started again while the training
 goes on; the engine's processes get SIGKILL. After each step the resident memory, sockets and threads of this process
