@@ -7,12 +7,12 @@ truncated to these lengths, so that they contain each step once and completely.
 from __future__ import annotations
 
 import importlib
-import sys
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,35 @@ VARYING: Final = ("time/", "memory/")
 """Prefixes of the metrics that differ from run to run; all other metrics are reproducible."""
 
 
+class Rows(Sequence[Row]):
+    """Metrics of each step of a run, 8 bytes a number, since a run holds all of them to its end."""
+
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
+        self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self._rows: list[tuple[tuple[str, ...], array[float]]] = []
+        for row in rows:
+            self.append(row)
+
+    def append(self, row: Row) -> None:
+        """Adds the metrics of the next step."""
+        names = tuple(row)
+        self._rows.append((self._names.setdefault(names, names), array("d", row.values())))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, at: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Row]: ...
+
+    def __getitem__(self, at: int | slice) -> Row | list[Row]:
+        if isinstance(at, slice):
+            return [dict(zip(*row, strict=True)) for row in self._rows[at]]
+        return dict(zip(*self._rows[at], strict=True))
+
+
 class RunFolder:
     """An open run folder, locked against other processes until it is closed.
 
@@ -68,7 +97,7 @@ class RunFolder:
         with write_atomic(path / RECIPE) as file:
             file.write(dump_recipe(recipe).encode("utf-8"))
         self._recipe = recipe
-        self.rows: list[Row] = []
+        self.rows = Rows()
 
     # -- opening and closing ---------------------------------------------------------------------------------------
 
@@ -108,7 +137,7 @@ class RunFolder:
                 with file.open("rb+") as stream:
                     stream.truncate(sizes.get(file.name, 0))
         if self.metrics.exists() and self.metrics.stat().st_size:
-            self.rows = [_interned(row) for _, row in iter_jsonl(self.metrics)]
+            self.rows = Rows(row for _, row in iter_jsonl(self.metrics))
         self._metrics: BinaryIO = self._open.enter_context(self.metrics.open("ab"))
         self._advantages: BinaryIO = self._open.enter_context(self.advantages.open("ab"))
         self._writer = self._open.enter_context(EpisodeWriter(self.episodes))
@@ -136,8 +165,8 @@ class RunFolder:
 
     def log(self, step: int, row: Row) -> None:
         """Writes the metrics of one step."""
-        self.rows.append(_interned({"step": step} | row))
-        self._metrics.write(dump_line(self.rows[-1]))
+        self.rows.append(whole := {"step": step} | row)
+        self._metrics.write(dump_line(whole))
         self._metrics.flush()
         if self._board is not None:
             for name, value in row.items():
@@ -201,11 +230,6 @@ class RunFolder:
         rows[-1, 0].xaxis.get_major_locator().set_params(integer=True)
         with write_atomic(self.path / "curve.png") as file:
             canvas.print_png(file)  # type: ignore[no-untyped-call]
-
-
-def _interned(row: Row) -> Row:
-    """Returns a row whose names share memory with those of other rows, all of which a run holds."""
-    return {sys.intern(name): value for name, value in row.items()}
 
 
 def check_run_folder(path: Path, recipe: Recipe, *, resume: bool) -> None:

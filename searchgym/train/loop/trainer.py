@@ -141,7 +141,7 @@ class Trainer:
             last = self.folder.checkpoints / checkpoint_name(self.progress.step)
             best = self.progress.best_step
             best_path = None if best is None else self.folder.checkpoints / checkpoint_name(best)
-            return TrainResult(self.progress, self.folder.rows, last, best_path)
+            return TrainResult(self.progress, list(self.folder.rows), last, best_path)
 
     def _step(self) -> None:
         """Runs one step: samples, prepares, learns, publishes and logs."""

@@ -47,7 +47,7 @@ class Tree(ByCall):
     @override
     def warning(self, metrics: Sequence[Mapping[str, float]]) -> str | None:
         trees = [row for row in metrics if "groups/nodes" in row]
-        if not self.shared or len(trees) != STEPS or trees[-1] is not metrics[-1]:
+        if not self.shared or len(trees) != STEPS or "groups/nodes" not in metrics[-1]:
             return None
         nodes, shared = (sum(row[f"groups/{name}"] for row in trees) for name in ("nodes", "shared"))
         if shared >= FEW * nodes:
