@@ -78,23 +78,12 @@ def main() -> None:
         options = {"questions": str(world / "questions.jsonl"), "retriever": retriever}
         recipe = load_recipe("tiny-grpo", [*settings, f"env_options={json.dumps(options)}"])
         with contextlib.redirect_stdout(sys.stderr), contextlib.closing(assemble(recipe, args.out)) as parts:
-            fill_caches(parts.tokenizer)
             watch = Watch(args, server, parts.sampler)
             trainer_of(recipe, parts, args.out / "run", report=watch.after_step).run()
     stops = Counter(str(episode.stop_reason) for episode in read_episodes(args.out / "run" / "episodes.jsonl"))
     found = summary(watch.rows, args.steps * EPISODES, stops) | watch.restarts
     emit(found, args.json, "soak")
     sys.exit(bool(found["problems"]))
-
-
-def fill_caches(tokenizer: Any) -> None:
-    """Tokenizes 100,000 made-up words, since a tokenizer remembers the first 10,000 words of each of its threads.
-
-    Otherwise the training would fill these caches during a thousand steps, with about 450 bytes a word.
-    """
-    letters = np.random.default_rng(0).integers(ord("a"), ord("z") + 1, (1000, 100, 8), np.uint8)
-    for words in letters:
-        tokenizer([" ".join(bytes(word).decode() for word in words)] * 8)
 
 
 class Server:
