@@ -95,8 +95,9 @@ def _check_bound(name: str, bound: Bound, steps: Sequence[Row], option: str, why
 
 def bound_warning(rows: Sequence[Row], options: GuardOptions) -> str | None:
     """Returns a warning about bounds of metrics that do not exist, after the first step with an update; else None."""
-    learnt = [row.get("learner/updates", 0) > 0 for row in rows]
-    if not any(learnt) or learnt.index(True) + 1 != len(rows):
+    if not rows or not rows[-1].get("learner/updates", 0) > 0:
+        return None
+    if any(rows[at].get("learner/updates", 0) > 0 for at in range(len(rows) - 1)):  # ends at the first one
         return None
     names = sorted({name for row in rows for name in row})
     unknown = [metric for metric, bound in options.bounds.items() if bound and not _named(metric, names)]
