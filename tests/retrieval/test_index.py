@@ -463,6 +463,17 @@ def test_a_build_interrupted_while_it_writes_goes_on(
     assert contents_of(tmp_path / "out") == contents_of(tmp_path / "whole")
 
 
+def test_an_error_that_the_system_did_not_report_keeps_its_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: Any) -> None:
+        raise OSError("Lucene cannot index")
+
+    monkeypatch.setattr("searchgym.retrieval.index.build._complete", stop)
+    with pytest.raises(OSError, match="^Lucene cannot index$"):
+        build_index(pages(50), tmp_path / "out", shard=10)
+
+
 @pytest.mark.parametrize("where", ["shutil.rmtree", "_move"])
 def test_a_build_interrupted_when_it_was_complete_is_put_in_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str

@@ -141,8 +141,8 @@ def build_index(
         except BaseException as error:
             if not state.shards:  # nothing that could be resumed
                 shutil.rmtree(building, ignore_errors=True)
-            if isinstance(error, OSError):
-                error.filename = error.filename or str(out)  # a full disk is reported without a path
+            if isinstance(error, OSError) and error.errno and not error.filename:
+                error.filename = str(out)  # the system reports a full disk without a path
             raise
     return manifest
 
