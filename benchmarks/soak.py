@@ -66,7 +66,8 @@ def main() -> None:
         parser.error(f"{SETTLED + 3 * BLOCK} steps are the fewest that give a slope")
     shutil.rmtree(args.out, ignore_errors=True)
     args.out.mkdir(parents=True)
-    world = write_world(build_world(WorldSpec(size=2000, split="train", seed=1)), args.out / "world")
+    # Small, so that the tokenizer's cache of words has every word before steps count.
+    world = write_world(build_world(WorldSpec(size=200, split="train", seed=1)), args.out / "world")
     build_index(open_corpus(world / "corpus.jsonl"), args.out / "index")
     with Server(args.out / "index") as server:
         settings = [f"steps={args.steps}", "rollout.questions=4", f"rollout.attempts={EPISODES // 4}"]
