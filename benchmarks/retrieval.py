@@ -67,6 +67,8 @@ def main() -> None:
     """Measures every engine and prints the tables."""
     args = parse_args()
     rows: list[dict[str, Any]] = []
+    if args.folder:
+        args.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         sources: list[Source] = [args.corpus] if args.corpus else args.sizes
         for source in sources:
@@ -104,7 +106,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--kinds", nargs="*", default=["flat", "ivf-sq8", "hnsw"])
     parser.add_argument("--devices", nargs="+", default=["cpu"], help="where FAISS searches: cpu, cuda, cuda:N")
     parser.add_argument("--float16", action="store_true", help="store the vectors of flat on a GPU in half precision")
-    parser.add_argument("--folder", help="where to put corpora and indexes")
+    parser.add_argument("--folder", type=Path, help="where to put corpora and indexes")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
     if args.vectors:
