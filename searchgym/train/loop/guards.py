@@ -111,8 +111,10 @@ def signal_warning(rows: Sequence[Row]) -> str | None:
     Args:
         rows: Metrics of all steps so far.
     """
+    if not rows or not _silent(rows[-1]):
+        return None
     steps = [row for row in rows if "groups/groups" in row]
-    silent = [row["groups/small"] + row["groups/zero_variance"] >= row["groups/groups"] for row in steps]
+    silent = [_silent(row) for row in steps]
     ends = [end for end in range(SILENT, len(steps) + 1) if all(silent[end - SILENT : end])]
     if ends != [len(steps)]:
         return None
@@ -129,6 +131,12 @@ def signal_warning(rows: Sequence[Row]) -> str | None:
         f"no group had signal in {SILENT} steps: all attempts at a question earned the same, {reward:.2f} on average, "
         f"and {1 - illegal:.0%} of outputs were legal; nothing is learnt from this: {remedy}"
     )
+
+
+def _silent(row: Row) -> bool:
+    """Returns True if the step had groups, and none of them had signal."""
+    groups = row.get("groups/groups")
+    return groups is not None and row["groups/small"] + row["groups/zero_variance"] >= groups
 
 
 def _named(metric: str, names: Iterable[str]) -> list[str]:

@@ -77,6 +77,9 @@ class Learnability(Schedule):
 
     @override
     def warning(self, metrics: Sequence[Mapping[str, float]]) -> str | None:
+        last = _pass_rates(metrics[-1]).values() if metrics else ()
+        if not last or not all(rate == 0 or rate >= self.learnt for rate in last):
+            return None
         steps = [row for row in metrics if any(name.startswith(WEIGHT) for name in row)]
         learnt, stuck = list[int](), list[int]()  # 1-based numbers of the steps after which a state holds
         for number, row in enumerate(steps, start=1):
