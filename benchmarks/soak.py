@@ -4,10 +4,10 @@
 
 ``tiny-grpo`` draws 8 episodes a step. The server is stopped every so many steps and started again while the training
 goes on; the engine's processes get SIGKILL. After each step the resident memory, sockets and threads of this process
-are written to ``soak.jsonl`` in the run's folder. Some readings fall into buffers that an update has just freed, or
-into the timer of a step; so medians of `BLOCK` steps are compared. Memory grows if the 95 % interval of their slope
-(least squares, from step `SETTLED` on) reaches `MOST`. ``--leak`` holds that many KiB more after each step, to show
-that a leak is seen. The exit status is 1 if anything grows or is lost.
+are written to ``soak.jsonl`` in the run's folder; free memory goes back to the system first, else an update's buffers
+come and go in it. The timer of a step may count as a thread, so medians of `BLOCK` steps are compared. Memory grows if
+the 95 % interval of their slope (least squares, from step `SETTLED` on) reaches `MOST`. ``--leak`` holds that many KiB
+more after each step, to show that a leak is seen. The exit status is 1 if anything grows or is lost.
 
 Without MALLOC_ARENA_MAX, glibc gives every thread a heap of its own, which grows to what that thread needs at most: in
 jumps of up to 50 MiB over a thousand steps, more than any leak that is looked for.
@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
+import gc
 import json
 import os
 import shutil
@@ -155,7 +157,9 @@ class Watch:
 
 
 def held() -> dict[str, float]:
-    """Returns the resident memory (MiB), sockets and threads of this process."""
+    """Returns the resident memory (MiB), sockets and threads of this process, after free memory was returned."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     links = []
     for link in Path("/proc/self/fd").iterdir():
