@@ -104,6 +104,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--vectors", type=int, default=1_000_000, help="number of vectors; 0 leaves FAISS out")
     parser.add_argument("--dimension", type=int, default=384)
     parser.add_argument("--kinds", nargs="*", default=["flat", "ivf-sq8", "hnsw"])
+    parser.add_argument("--lists", type=int, default=0, help="lists of ivf-sq8; 0: as many as an index has by default")
     parser.add_argument("--devices", nargs="+", default=["cpu"], help="where FAISS searches: cpu, cuda, cuda:N")
     parser.add_argument("--float16", action="store_true", help="store the vectors of flat on a GPU in half precision")
     parser.add_argument("--folder", type=Path, help="where to put corpora and indexes")
@@ -293,7 +294,7 @@ def check_devices(args: argparse.Namespace, parser: argparse.ArgumentParser) -> 
     for kind in args.kinds:
         for device in args.devices:
             try:
-                check_gpu(dense_card(kind, args.dimension, device, args.float16))
+                check_gpu(dense_card(kind, args, device))
             except UsageError as error:
                 parser.error(str(error))
 
@@ -303,7 +304,7 @@ def vector_rows(kind: str, args: argparse.Namespace, folder: Path) -> list[dict[
     index = folder / kind
     index.mkdir()
     print(f"{kind}, {args.vectors}: building ...", file=sys.stderr)
-    built = apart(build_vectors, kind, args.vectors, args.dimension, index)
+    built = apart(build_vectors, dense_card(kind, args), args.vectors, index)
     rows, hits = [], list[list[list[str]]]()
     for device in args.devices:
         print(f"{kind}, {args.vectors}, {device}: searching ...", file=sys.stderr)
@@ -324,25 +325,26 @@ def vectors(count: int, dimension: int, seed: int) -> Iterator[np.ndarray]:
         yield drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
 
 
-def build_vectors(kind: str, count: int, dimension: int, folder: Path) -> dict[str, Any]:
+def build_vectors(card: DenseCard, count: int, folder: Path) -> dict[str, Any]:
     """Builds a FAISS index as index folders contain it; returns time, size and memory of the build."""
     from searchgym.retrieval.cards import quiet
     from searchgym.retrieval.dense.vectors import finish_vectors, write_index, write_vectors
 
-    drawn = folder / "vectors.faiss"
+    drawn, dimension = folder / "vectors.faiss", card.encoder.dimension
     for number, block in enumerate(vectors(count, dimension, 1)):
         write_vectors(drawn, number * BLOCK, block)
     finish_vectors(drawn, count, dimension)
     started = time.perf_counter()
-    write_index(dense_card(kind, dimension), drawn, folder / "index.faiss", quiet)
+    write_index(card, drawn, folder / "index.faiss", quiet)
     drawn.unlink()
     return built(started, folder)
 
 
-def dense_card(kind: str, dimension: int, device: str = "cpu", float16: bool = False) -> DenseCard:
+def dense_card(kind: str, args: argparse.Namespace, device: str = "cpu") -> DenseCard:
     """Returns a retriever card for vectors only, whose encoder is never called."""
-    encoder = EncoderCard(name="none", model="none", dimension=dimension)
-    return DenseCard(index=cast(Any, kind), encoder=encoder, device=device, float16=float16)
+    encoder = EncoderCard(name="none", model="none", dimension=args.dimension)
+    lists = args.lists if kind == "ivf-sq8" else 0
+    return DenseCard(index=cast(Any, kind), encoder=encoder, lists=lists, device=device, float16=args.float16)
 
 
 def search_vectors(folder: Path, device: str, args: argparse.Namespace) -> tuple[list[list[str]], dict[str, Any]]:
@@ -351,7 +353,7 @@ def search_vectors(folder: Path, device: str, args: argparse.Namespace) -> tuple
     from searchgym.retrieval.dense.gpu import copy_to_gpus
     from searchgym.retrieval.dense.vectors import open_index
 
-    card = dense_card(folder.name, args.dimension, device, args.float16)
+    card = dense_card(folder.name, args, device)
     index: Any = open_index(folder / "index.faiss")
     parameters = None
     if card.index == "ivf-sq8":
