@@ -470,7 +470,7 @@ def test_an_error_that_the_system_did_not_report_keeps_its_text(
         raise OSError("Lucene cannot index")
 
     monkeypatch.setattr("searchgym.retrieval.index.build._complete", stop)
-    with pytest.raises(OSError, match="^Lucene cannot index$"):
+    with pytest.raises(OSError, match=r"^Lucene cannot index$"):
         build_index(pages(50), tmp_path / "out", shard=10)
 
 
