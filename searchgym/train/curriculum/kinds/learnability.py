@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from annotated_types import Ge, Interval
 from typing_extensions import override
@@ -77,30 +77,30 @@ class Learnability(Schedule):
 
     @override
     def warning(self, metrics: Sequence[Mapping[str, float]]) -> str | None:
-        last = _pass_rates(metrics[-1]).values() if metrics else ()
-        if not last or not all(rate == 0 or rate >= self.learnt for rate in last):
+        state = self._state(metrics[-1]) if metrics else None
+        if state is None:
             return None
         steps = [row for row in metrics if any(name.startswith(WEIGHT) for name in row)]
-        learnt, stuck = list[int](), list[int]()  # 1-based numbers of the steps after which a state holds
-        for number, row in enumerate(steps, start=1):
-            rates = _pass_rates(row).values() if number >= self.window else ()
-            if rates and min(rates) >= self.learnt:
-                learnt.append(number)
-            elif rates and all(rate == 0 or rate >= self.learnt for rate in rates):
-                stuck.append(number)
-        if learnt == [len(steps)]:
+        after = [number for number in range(self.window, len(steps) + 1) if self._state(steps[number - 1]) == state]
+        if after != [len(steps)]:  # told before, or too early
+            return None
+        if state == "learnt":
             return (
                 f"curriculum: every value of {self.by} is learnt ({_listed(_pass_rates(steps[-1]))} right): questions "
                 "are drawn by the mix; add harder questions, or end the training"
             )
-        if stuck == [len(steps)]:
-            zero = ", ".join(value for value, rate in _pass_rates(steps[-1]).items() if rate == 0)
-            return (
-                f"curriculum: {self.by} {zero}: no right answer in the last {self.window} steps, and nothing else is "
-                "left to learn; warm up the model (searchgym demonstrate, then method: supervised), or add easier "
-                "questions"
-            )
-        return None
+        zero = ", ".join(value for value, rate in _pass_rates(steps[-1]).items() if rate == 0)
+        return (
+            f"curriculum: {self.by} {zero}: no right answer in the last {self.window} steps, and nothing else is left "
+            "to learn; warm up the model (searchgym demonstrate, then method: supervised), or add easier questions"
+        )
+
+    def _state(self, row: Mapping[str, float]) -> Literal["learnt", "stuck"] | None:
+        """Returns ``learnt`` if every value is learnt after a step, ``stuck`` if none can be; else None."""
+        rates = _pass_rates(row).values()
+        if not rates or any(0 < rate < self.learnt for rate in rates):
+            return None
+        return "learnt" if min(rates) >= self.learnt else "stuck"
 
 
 def _pass_rates(row: Mapping[str, float]) -> dict[str, float]:
